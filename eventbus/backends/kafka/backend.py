@@ -494,7 +494,7 @@ class KafkaBackend:
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        return await self._retry_while_passing(partial(self._coordinators.describe_producers, list(partitions)))
+        return await self._retry_while_passing(partial(self._topics.offsets.describe_producers, list(partitions)))
 
     async def abort_transaction(self, transactional_id: str) -> None:
         await self._retry_while_passing(partial(self._coordinators.check_open, transactional_id))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from eventbus.backends.kafka.offset_admin import by_topic
 from eventbus.backends.kafka.offset_text import read_text
 from eventbus.backends.kafka.wire import Address, Wire
 from eventbus.coordinator.assignors import Subscription
@@ -16,17 +17,14 @@ from eventbus.coordinator.requests import (
     GroupDescription,
     GroupListing,
     MemberDescription,
-    ProducerDescription,
     TransactionDescription,
     TransactionListing,
 )
 from eventbus.error_codes import KAFKA_ERRORS
 from eventbus.errors import (
     ConfigError,
-    CoordinatorNotAvailable,
     InvalidTxnState,
     UnknownMemberId,
-    UnknownTopicOrPartition,
     error_for_code,
 )
 from eventbus.protocol import messages as m
@@ -152,9 +150,7 @@ class CoordinatorAdmin:
         """Return committed offsets. ``stable``: only of these partitions, and never one that a transaction is about
         to change."""
         at = self._coordinator(group, _GROUP)
-        named: dict[str, list[int]] = {}
-        for topic, partition in stable or ():
-            named.setdefault(topic, []).append(partition)
+        named = {topic: [one.partition for one in some] for topic, some in by_topic(stable or ()).items()}
         is_stable = stable is not None
 
         def make(version: int) -> Any:
@@ -191,20 +187,23 @@ class CoordinatorAdmin:
 
     def alter_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit without a member, which only a group without members accepts."""
-        topics: dict[str, list[Any]] = {}
-        for (topic, partition), at in offsets.items():
-            topics.setdefault(topic, []).append(
-                m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=partition, committed_offset=at.offset, committed_metadata=at.metadata
-                )
-            )
         request = m.OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=-1,
             member_id="",
             topics=[
-                m.OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()
+                m.OffsetCommitRequest.OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        m.OffsetCommitRequest.OffsetCommitRequestPartition(
+                            partition_index=one.partition,
+                            committed_offset=offsets[one].offset,
+                            committed_metadata=offsets[one].metadata,
+                        )
+                        for one in some
+                    ],
+                )
+                for topic, some in by_topic(offsets).items()
             ],
         )
         answer = self._wire.call(request, 9, self._coordinator(group, _GROUP))
@@ -218,15 +217,17 @@ class CoordinatorAdmin:
         _check(answer.results[0].error_code, f"group {group!r} was not deleted")
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        topics: dict[str, list[Any]] = {}
-        for topic, partition in partitions:
-            one = m.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)
-            topics.setdefault(topic, []).append(one)
         request = m.OffsetDeleteRequest(
             group_id=group,
             topics=[
-                m.OffsetDeleteRequest.OffsetDeleteRequestTopic(name=name, partitions=numbers)
-                for name, numbers in topics.items()
+                m.OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[
+                        m.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=one.partition)
+                        for one in some
+                    ],
+                )
+                for topic, some in by_topic(partitions).items()
             ],
         )
         answer = self._wire.call(request, at=self._coordinator(group, _GROUP))
@@ -312,57 +313,3 @@ class CoordinatorAdmin:
         answer = self._wire.call(request, 5, self._coordinator(transactional_id, _TRANSACTION))
         _check(answer.error_code, f"transactional id {transactional_id!r}")
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
-
-    # producers -------------------------------------------------------------------------------------------------------
-
-    def describe_producers(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, list[ProducerDescription]]:
-        wanted = list(partitions)
-        leaders = self._leaders(wanted)
-        found: dict[TopicPartition, list[ProducerDescription]] = {}
-        for leader in sorted(set(leaders.values())):
-            topics: dict[str, list[int]] = {}
-            for topic, partition in (where for where, at in leaders.items() if at == leader):
-                topics.setdefault(topic, []).append(partition)
-            asked = [
-                m.DescribeProducersRequest.TopicRequest(name=name, partition_indexes=numbers)
-                for name, numbers in topics.items()
-            ]
-            answer = self._wire.call(m.DescribeProducersRequest(topics=asked), at=leader)
-            for topic in answer.topics:
-                for one in topic.partitions:
-                    _check(one.error_code, f"{topic.name}-{one.partition_index}", one.error_message)
-                    found[TopicPartition(topic.name, one.partition_index)] = [
-                        _producer(producer) for producer in one.active_producers
-                    ]
-        return {where: found[where] for where in wanted}
-
-    def _leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Address]:
-        wanted = list(partitions)
-        topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in sorted({one.topic for one in wanted})]
-        answer = self._wire.call(m.MetadataRequest(topics=topics, allow_auto_topic_creation=False))
-        brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        leaders: dict[TopicPartition, int] = {}
-        for topic in answer.topics:
-            _check(topic.error_code, f"topic {topic.name!r}")
-            leaders |= {
-                TopicPartition(topic.name or "", one.partition_index): one.leader_id for one in topic.partitions
-            }
-        for where in wanted:
-            if where not in leaders:
-                raise UnknownTopicOrPartition(f"{where}: the partition does not exist")
-            if leaders[where] not in brokers:
-                raise CoordinatorNotAvailable(f"{where} has no leader now: try again in a moment")
-        return {where: brokers[leaders[where]] for where in wanted}
-
-
-def _producer(one: Any) -> ProducerDescription:
-    return ProducerDescription(
-        one.producer_id,
-        one.producer_epoch,
-        one.last_sequence,
-        one.last_timestamp,
-        one.coordinator_epoch,
-        one.current_txn_start_offset,
-    )

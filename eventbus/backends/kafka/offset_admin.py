@@ -21,6 +21,7 @@ from eventbus.backends.base import EARLIEST, LATEST, MAX_TIMESTAMP
 from eventbus.backends.kafka.cluster_metadata import ClusterMetadata, Topics
 from eventbus.backends.kafka.failures import client_error, error_of
 from eventbus.backends.kafka.wire import Address, Wire
+from eventbus.coordinator.requests import ProducerDescription
 from eventbus.errors import (
     ConfigError,
     EventBusError,
@@ -128,7 +129,7 @@ class OffsetAdmin:
                         for one in theirs
                     ],
                 )
-                for topic, theirs in _by_topic(partitions).items()
+                for topic, theirs in by_topic(partitions).items()
             ]
             request = m.DeleteRecordsRequest(topics=topics, timeout_ms=int(self._seconds * 1000))
             answer = self._wire.call(request, at=leader, timeout_seconds=self._seconds + _GRACE_SECONDS)
@@ -151,6 +152,24 @@ class OffsetAdmin:
             raise error
         return firsts
 
+    def describe_producers(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """Return the producers of each partition. Raises the first error."""
+
+        def request(leader: Address, theirs: Sequence[TopicPartition]) -> dict[TopicPartition, Any]:
+            topics = [
+                m.DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[one.partition for one in some])
+                for topic, some in by_topic(theirs).items()
+            ]
+            return _results(self._wire.call(m.DescribeProducersRequest(topics=topics), at=leader))
+
+        self._forget(partitions)
+        found, errors = self._from_leaders(partitions, request, "the producers of {}")
+        for error in errors.values():
+            raise error
+        return {where: [_producer(one) for one in found[where].active_producers] for where in partitions}
+
     def _list(
         self, at: Mapping[TopicPartition, int], isolation: IsolationLevel, seconds: float
     ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], Errors]:
@@ -165,7 +184,7 @@ class OffsetAdmin:
                 return m.ListOffsetsRequest(
                     replica_id=-1,
                     isolation_level=_ISOLATION[isolation].value,
-                    topics=[_with_times(topic, theirs, at) for topic, theirs in _by_topic(partitions).items()],
+                    topics=[_with_times(topic, theirs, at) for topic, theirs in by_topic(partitions).items()],
                     timeout_ms=int(seconds * 1000),
                 )
 
@@ -285,7 +304,7 @@ class OffsetAdmin:
         leaders = topics.leaders
         ready: list[TopicPartition] = []
         errors = self._without_leader([where for where in partitions if where not in leaders], topics, what)
-        for topic, theirs in _by_topic(where for where in partitions if where not in errors).items():
+        for topic, theirs in by_topic(where for where in partitions if where not in errors).items():
             try:
                 cached = self._metadata.handle.client.list_topics(topic, timeout=self._seconds)
             except KafkaException as failure:
@@ -322,6 +341,13 @@ def _results(answer: Any) -> dict[TopicPartition, Any]:
     return {TopicPartition(topic.name, one.partition_index): one for topic in answer.topics for one in topic.partitions}
 
 
+def _producer(one: Any) -> ProducerDescription:
+    return ProducerDescription(
+        one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp,
+        one.coordinator_epoch, one.current_txn_start_offset,
+    )  # fmt: skip
+
+
 def _with_times(
     topic: str, partitions: Iterable[TopicPartition], at: Mapping[TopicPartition, int]
 ) -> m.ListOffsetsRequest.ListOffsetsTopic:
@@ -334,7 +360,8 @@ def _with_times(
     )
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    """Return the partitions of each topic."""
     topics: dict[str, list[TopicPartition]] = {}
     for where in partitions:
         topics.setdefault(where.topic, []).append(where)
