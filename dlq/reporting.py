@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextvars import copy_context
+from typing import Any
 
 from dlq.circuit import Breaker, CircuitState
 from dlq.decisions import Failed
@@ -63,20 +64,8 @@ class Reporter:
             one_line(message),
         )  # fmt: skip
         if self._hooks:
-            self._tell(
-                RetryScheduled(
-                    handler=self._handler,
-                    group=self._group,
-                    at_ms=now_ms,
-                    topic=record.topic,
-                    partition=record.partition,
-                    offset=record.offset,
-                    attempts=failed.attempts,
-                    error_class=class_of(error),
-                    message=message,
-                    due_ms=due_ms,
-                )
-            )
+            about = self._about(record, error, message, failed, now_ms)
+            self._tell(RetryScheduled(**about, due_ms=due_ms))
 
     def dead_letter(
         self,
@@ -95,21 +84,18 @@ class Reporter:
             one_line(message),
         )  # fmt: skip
         if self._hooks:
-            self._tell(
-                DeadLettered(
-                    handler=self._handler,
-                    group=self._group,
-                    at_ms=now_ms,
-                    topic=record.topic,
-                    partition=record.partition,
-                    offset=record.offset,
-                    attempts=failed.attempts,
-                    error_class=class_of(error),
-                    message=message,
-                    reason=reason,
-                    dead_letter_topic=topic,
-                )
-            )
+            about = self._about(record, error, message, failed, now_ms)
+            self._tell(DeadLettered(**about, reason=reason, dead_letter_topic=topic))
+
+    def _about(
+        self, record: ConsumerRecord, error: Exception, message: str, failed: Failed, now_ms: int
+    ) -> dict[str, Any]:
+        """Return the fields of an event about a record."""
+        return {
+            "handler": self._handler, "group": self._group, "at_ms": now_ms, "topic": record.topic,
+            "partition": record.partition, "offset": record.offset, "attempts": failed.attempts,
+            "error_class": class_of(error), "message": message,
+        }  # fmt: skip
 
     def circuit(self, breaker: Breaker, now_ms: int) -> None:
         """Report a change of the circuit's state."""

@@ -7,7 +7,7 @@ a single transaction, so that the record is always either done, waiting for its 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -42,6 +42,15 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
     """The ``order=`` of the handler: "partition", "key", "none", "global"."""
     delivery: str = "at-least-once"
     client_id: str = "eventbus"
+
+    @classmethod
+    def of(cls, handler: Any, group: str, client_id: str) -> Self:
+        """Return what a policy needs of a `Handler`."""
+        spec = handler.spec
+        return cls(
+            handler=handler.__name__, group=group, topics=spec.topics, pattern=spec.pattern, order=spec.order,
+            delivery=spec.delivery, client_id=client_id,
+        )  # fmt: skip
 
 
 class Outgoing(NamedTuple):

@@ -12,7 +12,6 @@ from eventbus.backends.delivery import this_loop
 from eventbus.client.schema_uses import prepare, uses_of_types
 from eventbus.client.schemas import fetched
 from eventbus.client.sending import check_values
-from eventbus.durations import Milliseconds
 from eventbus.errors import ConfigError, SchemaNotReady
 from outbox import schema as in_database
 from outbox.commit_listeners import CommitListeners, after_commit
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from outbox.relay.relay import Relay
+    from outbox.relay.relay import Relay, RelayOptions
     from outbox.status import OutboxStatus
 
     AnyEngine = Engine | AsyncEngine
@@ -328,36 +327,13 @@ class Outbox:
             raise ConfigError(f"{engine!r:.80}: an engine, from create_engine(...) or create_async_engine(...)")
         return Database(engine)
 
-    def relay(
-        self,
-        engine: AnyEngine | None = None,
-        *,
-        delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
-        batch_size: int = 5_000,
-        on_poison: Literal["block", "skip"] = "block",
-        lease_ms: Milliseconds = 9_000,
-        poll_ms: tuple[int, int] = (5, 2_500),
-        listen: bool = True,
-        create_tables: bool = True,
-        patience_ms: Milliseconds = 600_000,
-    ) -> Relay:
+    def relay(self, engine: AnyEngine | None = None, **options: Unpack[RelayOptions]) -> Relay:
         """Return the part that publishes the events: ``bus.include(outbox.relay())``. It may run in other processes;
         see `Relay`.
         """
         from outbox.relay.relay import Relay
 
-        return Relay(
-            self,
-            self.database(engine).engine,
-            delivery=delivery,
-            batch_size=batch_size,
-            on_poison=on_poison,
-            lease_ms=lease_ms,
-            poll_ms=poll_ms,
-            listen=listen,
-            create_tables=create_tables,
-            patience_ms=patience_ms,
-        )
+        return Relay(self, self.database(engine).engine, **options)
 
     async def status(self, engine: AnyEngine | None = None) -> OutboxStatus:
         """Return what waits, for how long, and which relays publish it. Raises what the database raises."""

@@ -247,19 +247,8 @@ class _Writer:
 
     def recovers(self, handler: Handler[Any, Any], policy: FailurePolicy) -> None:
         """Add the handler's retry and dead-letter topics with the failed messages; they belong to no operation."""
-        spec = handler.spec
-        recovery = policy.open(
-            Handling(
-                handler=handler.__name__,
-                group=self._bus.context.group_of(handler),
-                topics=spec.topics,
-                pattern=spec.pattern,
-                order=spec.order,
-                delivery=spec.delivery,
-                client_id=self._bus.context.client_id,
-            )
-        )
         group = self._bus.context.group_of(handler)
+        recovery = policy.open(Handling.of(handler, group, self._bus.context.client_id))
         is_alone = [self._bus.context.group_of(one) for one in self._bus.context.handlers].count(group) == 1
         retry_topic = recovery.retry_topic or (redrive_topic_of(policy, group) if is_alone else None)
         for role, topic in (("retry", retry_topic), ("dead letters", recovery.dead_letter_topic)):

@@ -122,18 +122,7 @@ def _place(handler: Handler[Any, Any]) -> str:
 
 def _retry(policy: FailurePolicy, bus: EventBus, handler: Handler[Any, Any], group: str) -> RetryFacts:
     """Return what the policy decides at a start, and its tries if it shows them."""
-    spec = handler.spec
-    recovery = policy.open(
-        Handling(
-            handler=handler.__name__,
-            group=group,
-            topics=spec.topics,
-            pattern=spec.pattern,
-            order=spec.order,
-            delivery=spec.delivery,
-            client_id=bus.context.client_id,
-        )
-    )
+    recovery = policy.open(Handling.of(handler, group, bus.context.client_id))
     tries = policy.retry if isinstance(policy, ShowsTries) else None
     is_alone = [bus.context.group_of(one) for one in bus.context.handlers].count(group) == 1
     return RetryFacts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import anyio
 import anyio.lowlevel
@@ -41,6 +41,19 @@ _CONFLICT_SECONDS = 0.02
 _CLOSE_SECONDS = 10.0
 """How long a batch in flight may take to finish when the bus closes."""
 _FENCED = (ProducerFenced, InvalidProducerEpoch)
+
+
+class RelayOptions(TypedDict, total=False):
+    """The options of `Relay`."""
+
+    delivery: Literal["exactly-once", "at-least-once"]
+    batch_size: int
+    on_poison: Literal["block", "skip"]
+    lease_ms: Milliseconds
+    poll_ms: tuple[int, int]
+    listen: bool
+    create_tables: bool
+    patience_ms: Milliseconds
 
 
 class Relay:

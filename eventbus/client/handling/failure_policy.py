@@ -47,21 +47,10 @@ _RECORDS_PER_TRIM = 10_000
 
 def recovery_of(handler: Handler[Any, Any], group: str, config: ConsumerConfig) -> Recovery | None:
     """Open the policy of a handler, if it has one. Raises ConfigError for a handler that it does not suit."""
-    spec = handler.spec
-    policy: FailurePolicy | None = spec.retry
+    policy: FailurePolicy | None = handler.spec.retry
     if policy is None:
         return None
-    recovery = policy.open(
-        Handling(
-            handler=handler.__name__,
-            group=group,
-            topics=spec.topics,
-            pattern=spec.pattern,
-            order=spec.order,
-            delivery=spec.delivery,
-            client_id=config.client_id,
-        )
-    )
+    recovery = policy.open(Handling.of(handler, group, config.client_id))
     _check_assignors(handler, recovery, config)
     return recovery
 

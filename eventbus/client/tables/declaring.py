@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -20,6 +20,19 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+class TableOptions(TypedDict, total=False):
+    """Options of a table without ``fold``."""
+
+    of: str | None
+    on_error: Literal["stop", "skip"]
+
+
+class FoldOptions(TableOptions, total=False):
+    """Options of a table with ``fold``."""
+
+    history: History
+
+
 class TableDeclarations(ABC):
     """The tables of a bus."""
 
@@ -31,15 +44,7 @@ class TableDeclarations(ABC):
     def is_running(self) -> bool: ...
 
     @overload
-    def table(
-        self,
-        name: str,
-        *,
-        key: type[K],
-        value: type[V],
-        of: str | None = None,
-        on_error: Literal["stop", "skip"] = "stop",
-    ) -> Table[K, V]: ...
+    def table(self, name: str, *, key: type[K], value: type[V], **options: Unpack[TableOptions]) -> Table[K, V]: ...
 
     @overload
     def table(
@@ -48,11 +53,9 @@ class TableDeclarations(ABC):
         *,
         key: type[K],
         value: type[Any],
-        of: str | None = None,
         fold: Callable[[V, Any], V | None],
         initial: Callable[[], V] | None = None,
-        history: History = "whole",
-        on_error: Literal["stop", "skip"] = "stop",
+        **options: Unpack[FoldOptions],
     ) -> Table[K, V]: ...
 
     @overload
@@ -62,11 +65,9 @@ class TableDeclarations(ABC):
         *,
         key: Any,
         value: Any,
-        of: str | None = None,
         fold: Fold | None = None,
         initial: Callable[[], Any] | None = None,
-        history: History = "whole",
-        on_error: Literal["stop", "skip"] = "stop",
+        **options: Unpack[FoldOptions],
     ) -> Table[Any, Any]: ...
 
     def table(
