@@ -128,7 +128,7 @@ def _upgraded_member(group: Group, member: Member, topics: TopicsView, taken: Se
         classic=ClassicMember(member.session_timeout_ms, member.protocols),
         epoch=epoch,
         previous_epoch=epoch,
-        # The members keep what they read, in the epoch of their generation, so a conversion interrupts nobody.
+        # The members keep what they read, in the epoch of their generation, so a conversion interrupts no member.
         assigned=dict.fromkeys(partitions - taken, epoch),
     )
 

@@ -113,7 +113,7 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
         match self.state:
             case MemberState.STABLE if self.epoch == target_epoch:
                 return self
-            # Not confirmed yet. Until then the member keeps its epoch, and nobody gets the partitions.
+            # Not confirmed yet. Until then the member keeps its epoch, and no member gets the partitions.
             case MemberState.UNREVOKED_PARTITIONS if owned is None or owned & self.revoking.keys():
                 return self
             # A state that this version does not know may mean anything about the partitions, so the member must have

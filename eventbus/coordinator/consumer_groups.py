@@ -283,7 +283,7 @@ class ConsumerGroups:
             records.group_record(name, group.epoch + 1, self._assigning.hash_of(group, stay, group.regexes))
         )
         # A classic member learns of a new assignment only from an error to its heartbeat. Members in this process are
-        # told at once.
+        # notified at once.
         if any(member.classic is not None for member in stay.values()):
             turn.rebalancing.append(name)
 
@@ -334,7 +334,7 @@ class ConsumerGroups:
         epoch = member.generation_id
         if epoch == held.epoch:
             return
-        # An epoch rises with every change of the group, also of other members. A commit that was on its way then is
+        # An epoch rises with every change of the group, also of other members. A commit that was in flight then is
         # still valid for partitions that this member has held all the time.
         partitions = classics.to_ids(list(topic_partitions), self.topics)
         since = [held.assigned.get(tp, held.revoking.get(tp)) for tp in partitions]

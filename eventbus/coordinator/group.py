@@ -216,7 +216,7 @@ class Group:
         assignments = {member.member_id: member.assignment for member in self.members}
         turn.records.append(self._record(self._value(assignments, turn.wall_now_ms)))
         leads = new_id == self.members.leader_id
-        # KIP-814: a leader that rejoins is told to be the leader, so that it watches topics, but not to assign.
+        # KIP-814: a leader that rejoins learns that it is the leader, so that it watches topics, but must not assign.
         if request.supports_skipping_assignment:
             listed = self.members.listed(self.protocol_name) if leads else ()
             turn.join(reply, self._joined(new_id, listed, skip_assignment=leads))
@@ -309,7 +309,7 @@ class Group:
         self.protocol_name = self.members.vote()
         self._subscribed = None
         self._enter(Event.JOINED)
-        # Members that join and then never fetch their assignment hold partitions that nobody reads. The timer removes
+        # Members that join and then never fetch their assignment hold partitions that are not read. The timer removes
         # them.
         self.unsynced = {member.member_id for member in self.members}
         self._deadlines.set((self.name, Timer.SYNC, ""), turn.now_ms + self.members.rebalance_timeout_ms())

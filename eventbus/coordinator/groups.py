@@ -105,7 +105,7 @@ class GroupsShard:
             group = self._make(request.group)
         try:
             group.join(request, reply, turn)
-        # A join that was refused must not leave an empty group behind for each name that a client tries.
+        # A join that was refused must not create an empty group for each name that a client tries.
         finally:
             self._drop_if_unused(group)
         return _decision(turn)

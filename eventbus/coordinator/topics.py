@@ -161,7 +161,7 @@ class TopicsShard:
             raise ValueError("metadata that cannot be read (a topic without a name)")
         if value is None:
             self.topics.pop(name, None)
-            # Kept, so that directories which a crash left behind are recognised as deleted, and not reported as
+            # Kept, so that directories that a crash has left are recognised as deleted, and not reported as
             # unknown.
             self.deleted.add(name)
             return

@@ -405,7 +405,7 @@ _decided: dict[bytes, TransactionMetadata] = {}
 
 def _stored(transactional_id: str, value: TransactionMetadata, reply: ReplyT) -> Decision[ReplyT]:
     data = encode_transaction_value(value)
-    # One entry suffices, because a decision is replayed before the next one is made.
+    # A single entry suffices, because a decision is replayed before the next one is made.
     _decided.clear()
     _decided[data] = value
     return Decision((CoordinatorRecord(encode_transaction_key(transactional_id), data),), reply)

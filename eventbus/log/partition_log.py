@@ -754,7 +754,7 @@ class PartitionLog:
         finally:
             self.closed = True
             self._roll_bytes = -1
-            # After a failed flush nobody knows what is on disk, and a snapshot would claim to know.
+            # After a failed flush it is unknown what is on disk, and a snapshot would claim to know.
             if self.segments and not self.poisoned:
                 self.producers.take_snapshot(self.segments, self.log_end_offset, self.recovery_point)
             self.producers.close()

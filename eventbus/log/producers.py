@@ -108,7 +108,7 @@ class LogProducers:
             if file is None:
                 file = self._files[path] = self._storage.open(path, create=True)
                 size = len(self.aborted.between(segment.base_offset, entry.last_offset)) * ENTRY_BYTES
-                # An earlier entry is missing in the file, after a disk error. Appending behind the gap would make the
+                # An earlier entry is missing in the file, after a disk error. Appending after the gap would make the
                 # file look complete.
                 if file.size != size:
                     self._unsaved_offset = min(self._unsaved_offset, entry.first_offset)

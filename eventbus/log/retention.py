@@ -40,7 +40,7 @@ def doomed_segments(
         count = len(reasons)
         is_last = count == len(segments) - 1
         # Records above the watermark are not acknowledged yet. Deleting them would lose a record that its producer is
-        # about to be told is stored.
+        # about to be notified of.
         if count == limit or end_offset > high_watermark or (is_last and not segment.size_bytes):
             break
         excess -= segment.size_bytes

@@ -298,7 +298,7 @@ class KafkaBackend:
         return len(found) < len(topics)
 
     def _know(self, counts: Mapping[str, int], ids: Mapping[str, str]) -> None:
-        # An id that is missing in one answer, of a broker that lags behind, is not forgotten: only a different id means
+        # An id that is missing in the answer of a broker with old metadata is not forgotten. Only a different id means
         # another topic.
         ids = {**self.known_ids, **ids}
         # The dicts are replaced and not changed, because threads read them without a lock.

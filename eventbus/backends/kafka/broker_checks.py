@@ -150,7 +150,7 @@ class BrokerChecks:
     def _judge(self, answers: Mapping[Address, str]) -> None:
         now = self._timers.current_time()
         gone = {one for one, why in answers.items() if why}
-        # A broker that answers one check counts as back. librdkafka reconnects by itself.
+        # A broker that answers one check counts as reachable. librdkafka reconnects automatically.
         back = {one: now - self._away.pop(one) for one in answers.keys() - gone if one in self._away}
         news = {one for one in gone & self._away.keys() if one not in self._reported}
         for one in gone:

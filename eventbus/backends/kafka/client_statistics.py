@@ -94,7 +94,7 @@ class LatestStatistics:
     def store(self, text: str) -> None:
         """Store a text; called in a thread of librdkafka."""
         # Only the client's name is read here. The text has tens of kilobytes and comes every few seconds from each
-        # client, so it is parsed when somebody asks.
+        # client, so it is parsed on request.
         found = _NAME.search(text, 0, 1_000)
         now = self._clock()
         with self._lock:

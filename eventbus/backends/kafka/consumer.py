@@ -323,7 +323,8 @@ class KafkaConsumer(Reading):
     def _gave_up(self, step: Step) -> None:
         for where in step.partitions:
             self._drop(where)
-        # Only now may librdkafka's callback return: it tells the group that this member has let go.
+        # Only now may librdkafka's callback return: it reports to the group that this member has released the
+        # partitions.
         self._release(step)
 
     def _release(self, step: Step) -> None:

@@ -230,7 +230,7 @@ class PollThread:
 
     def _revoked(self, client: Consumer, taken: Sequence[ClientPartition]) -> None:
         partitions = [TopicPartition(one.topic, one.partition) for one in taken]
-        # While closing, nobody in the event loop would answer, and the callback would never return.
+        # While closing, the event loop does not answer, and the callback would never return.
         if not self._closing:
             self._wait_for(Step("revoke", partitions))
         self._give_up(client, partitions)

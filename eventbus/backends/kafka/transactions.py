@@ -176,7 +176,7 @@ class KafkaTransactions(Transactions):
         if batch.transaction != self._number:
             batch.cause = self._aborted()
             return True
-        # The record is lost with the producer. The error says so, not that the record was refused.
+        # The record is lost with the producer. The error reports that instead of a refused record.
         if failure.code() in FENCED:
             self._fatal(failure, self._reason(failure))
         elif self._error is None:

@@ -201,7 +201,7 @@ class ExactlyOnce(PartitionDriver):
             work.aborted(singly=slow is not None)
         elif _is_away(cause):
             # The outcome is unknown while brokers are away. Taking the id over later decides it, and the committed
-            # offset then tells.
+            # offset then shows it.
             await self._outlast(first, cause)
             work.aborted()
         # The log refused something of a slice, too large a record for instance. Singly, the others can be committed.

@@ -244,7 +244,7 @@ class FailedCalls:
         wrapped = handler_error(self._handler, record, error, count)
         failure = Failure(at, count, wrapped, error, is_clean, verdict, late is not None)
         comes_again = isinstance(verdict, Again) or (isinstance(verdict, Move) and verdict.kind == "retry")
-        # A record that is retried later has not failed for good, so nobody is notified of it.
+        # A record that is retried later has not failed permanently, so it is not reported.
         if not comes_again:
             self.on_ended(record, error)
         continues = self._on_failure(driver, call, failure)

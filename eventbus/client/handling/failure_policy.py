@@ -172,7 +172,7 @@ class RunningPolicy:
         described = await self._backend.describe_topics(own)
         for topic in described:
             count = len(topic.partitions)
-            # Each source partition needs a retry partition of the same number, so that both have the same owner.
+            # Each source partition needs a retry partition with its number, so that both have one owner.
             if topic.name == recovery.retry_topic and count < width:
                 await self._backend.add_partitions(topic.name, width)
                 count = width

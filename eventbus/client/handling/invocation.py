@@ -102,8 +102,8 @@ class Threads:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function in one of ``most`` threads. A cancelled task waits for its thread, or until `abandon`."""
         async with self._turns:
-            # Shielded: a cancelled task would otherwise leave its thread at once, and a new call could run beside the
-            # old one.
+            # Shielded: a cancelled task would otherwise leave its thread at once, and a new call could run alongside
+            # the old one.
             with anyio.CancelScope(shield=True) as scope:
                 # Registered before the thread starts, so that `abandon` finds the call whatever it is doing.
                 self._running[scope] = None

@@ -163,7 +163,7 @@ class PartitionWork:
         """Take up how far the open calls have got since the last report."""
         if not self._is_exactly_once:
             # An open call only moves its own position, because a report per record would cost as much as an empty call.
-            # The state is brought up to date when somebody reads it.
+            # The state is brought up to date when it is read.
             for call in tuple(self._calls):
                 if call.is_live and call.at > call.done:
                     self.returned(call, call.at)
@@ -675,7 +675,7 @@ class PartitionWork:
         if start >= len(offsets):
             return False
         end = min(start + self.policy.slice_records, len(offsets))
-        # A slice failed and no record was to blame. One record per transaction finds the one at fault.
+        # A slice failed and no record was to blame. With a transaction per record, the record at fault shows.
         if offsets[start] < self._singly_below:
             end = start + 1
         if self._taken_back is not None:

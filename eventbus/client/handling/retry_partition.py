@@ -147,7 +147,7 @@ class RetryPartitionDriver(PartitionDriver):
         if not await self._failure_policy.retries.wait_for_circuit(self):
             return
         marks = self._failure_policy.crash_marks
-        # The last owner died. Its entries are called one by one, each with its outcome committed, until the one at
+        # The last owner died. Its entries are called singly, each with its outcome committed, until the entry at
         # fault is found.
         if marks is not None and await marks.is_in_doubt(self):
             await self._one_in_doubt(marks)
