@@ -38,8 +38,8 @@ class EventOptions(TypedDict, total=False):
     type: str | None
 
 
-class What(msgspec.Struct, frozen=True):
-    """`EventOptions` with defaults filled in."""
+class FilledOptions(msgspec.Struct, frozen=True):
+    """`EventOptions` with a value for each option."""
 
     headers: HeadersLike | None = None
     partition: int | None = None
@@ -49,7 +49,7 @@ class What(msgspec.Struct, frozen=True):
     type: str | None = None
 
 
-NOTHING = What()
+NOTHING = FilledOptions()
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Rows(msgspec.Struct, frozen=True):
     """True if the rows are scheduled and go into the table for later events."""
     relative: tuple[str, ...]
     """Columns whose values are added to the database's clock."""
-    deliver_at: What | None = None
+    deliver_at: FilledOptions | None = None
     """The options of events scheduled at a time of day, until `placed` is called."""
 
     def placed(self, now_ms: int) -> Rows:
@@ -106,28 +106,28 @@ class Writer:
         self, topic: str, values: Iterable[Any], key_of: Callable[[Any], Any] | None, options: EventOptions
     ) -> Rows:
         """Return the rows of events. Raises ConfigError, InvalidTopic, SerializationError or RecordTooLarge."""
-        what = _checked(options) if options else NOTHING
-        if what.type is not None and self._columns.type is None:
-            raise ConfigError(f'type={what.type!r}: only Outbox(columns="debezium") has a column for it')
+        filled = _checked(options) if options else NOTHING
+        if filled.type is not None and self._columns.type is None:
+            raise ConfigError(f'type={filled.type!r}: only Outbox(columns="debezium") has a column for it')
         known = self._packer.topic(topic)
         now_ms = self._clock_ms()
-        times = NOW if what.deliver_at is None and what.expires_after is None else times_of(what, now_ms)
+        times = NOW if filled.deliver_at is None and filled.expires_after is None else times_of(filled, now_ms)
         # The database's clock decides whether the time has come, not this machine's; see `Rows.placed`.
-        is_at = isinstance(what.deliver_at, datetime)
-        timestamp_ms = now_ms if what.timestamp_ms is None else what.timestamp_ms
-        headers = packed_headers(what.headers)
+        is_at = isinstance(filled.deliver_at, datetime)
+        timestamp_ms = now_ms if filled.timestamp_ms is None else filled.timestamp_ms
+        headers = packed_headers(filled.headers)
         rows: list[Row] = []
         for value in values:
             key: Any = None if key_of is None else key_of(value)
             packed = known.pack(key, value, headers)
             row: Row = {
                 "event_id": new_event_id(now_ms),
-                "shard": self._shard(packed.key, what.partition),
+                "shard": self._shard(packed.key, filled.partition),
                 "topic": topic,
                 "key": packed.key,
                 "value": packed.value,
                 "headers": stored.pack(packed.headers),
-                "partition": what.partition,
+                "partition": filled.partition,
                 "timestamp_ms": timestamp_ms,
                 "expires_at_ms": None,
             }
@@ -136,9 +136,9 @@ class Writer:
             if self._columns.text_keys:
                 row["key"] = _text_key(topic, key)
             if self._columns.type is not None:
-                row["type"] = what.type or (None if value is None else type(value).__name__)
+                row["type"] = filled.type or (None if value is None else type(value).__name__)
             rows.append(row)
-        return Rows(rows, False, (), what) if is_at else Rows(rows, times.is_later, times.relative)
+        return Rows(rows, False, (), filled) if is_at else Rows(rows, times.is_later, times.relative)
 
     def _shard(self, key: bytes | None, partition: int | None) -> int:
         """Return the shard: by key, so that one relay publishes all events of a key, else by the given partition."""
@@ -165,9 +165,9 @@ def _put(times: Times, row: Row) -> None:
         row.pop(name, None)  # the statement computes it
 
 
-def _checked(options: EventOptions) -> What:
-    what = What(**options)
-    partition, timestamp_ms = what.partition, what.timestamp_ms
+def _checked(options: EventOptions) -> FilledOptions:
+    filled = FilledOptions(**options)
+    partition, timestamp_ms = filled.partition, filled.timestamp_ms
     if partition is not None and (type(partition) is not int or not 0 <= partition < 1 << 31):
         raise ConfigError(f"partition={partition!r}: the number of a partition, from 0; leave it out to go by the key")
     if timestamp_ms is not None and (type(timestamp_ms) is not int or not 0 <= timestamp_ms <= _LAST_MS):
@@ -175,16 +175,16 @@ def _checked(options: EventOptions) -> What:
             f"timestamp_ms={timestamp_ms!r}: whole milliseconds since the epoch, as int(time.time() * 1000); leave it "
             "out for now"
         )
-    if what.type is not None and (not 0 < len(what.type) <= _LONGEST_TEXT or "\0" in what.type):
-        raise ConfigError(f"type={what.type!r:.80}: 1 to {_LONGEST_TEXT} characters, none of them NUL")
-    return what
+    if filled.type is not None and (not 0 < len(filled.type) <= _LONGEST_TEXT or "\0" in filled.type):
+        raise ConfigError(f"type={filled.type!r:.80}: 1 to {_LONGEST_TEXT} characters, none of them NUL")
+    return filled
 
 
-def times_of(what: What, now_ms: int) -> Times:
+def times_of(filled: FilledOptions, now_ms: int) -> Times:
     """Compute due and expiry times. Raises ConfigError for a time without a zone, and for an invalid duration."""
     columns: Row = {}
     relative: list[str] = []
-    due, over_ms = what.deliver_at, None if what.expires_after is None else _ms_of(what.expires_after)
+    due, over_ms = filled.deliver_at, None if filled.expires_after is None else _ms_of(filled.expires_after)
     is_later = False
     base_ms = 0
     """Start of ``expires_after``: milliseconds since the epoch, or from the database's clock if relative."""
@@ -199,7 +199,7 @@ def times_of(what: What, now_ms: int) -> Times:
     if not is_later:
         base_ms = 0
     wanted = [("due_ms", base_ms), ("timestamp_ms", base_ms)] if is_later else []
-    if what.timestamp_ms is not None:
+    if filled.timestamp_ms is not None:
         wanted = wanted[:1]
     if over_ms is not None:
         wanted.append(("expires_at_ms", base_ms + over_ms))

@@ -45,7 +45,7 @@ class NameRule(NamedTuple):
         return self._short(f"{text}__value" if text in self.reserved else text)
 
     def free(self, name: str, used: Container[str]) -> str:
-        """Return a name that no folded name in ``used`` equals: a later one gets a number."""
+        """Return a column name, with a number appended if ``used`` has the name already in any case."""
         number, wanted = 1, self.usable(name)
         found = wanted
         while fold(found) in used:

@@ -125,7 +125,7 @@ async def _changes(
     headers: Headers | UnsetType,
     key: bytes | UnsetType,
 ) -> list[str]:
-    """Lines that go and lines that come, as diff writes them."""
+    """Return the removed and the added lines, in the format of diff."""
     lines: list[str] = []
     if key is not UNSET:
         lines += _differences([f"key: {_short(letter.key)}"], [f"key: {_short(key)}"])

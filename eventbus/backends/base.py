@@ -191,7 +191,7 @@ class BackendProducer(Protocol):
         ...
 
     def give_up(self, error: EventBusError) -> int:
-        """After a cancelled `aclose`, fail records without an outcome; return how many there are."""
+        """Fail all records without an outcome, after a cancelled `aclose`. Return their number."""
         ...
 
 

@@ -24,7 +24,7 @@ logger = logging.getLogger("eventbus")
 
 
 class ProcessExit(BaseException):
-    """Carry an exception that ends the process out of the bus's tasks. ``cause`` is what user code raised."""
+    """Raised in the bus's tasks instead of an exception that ends the process, which is its ``cause``."""
 
     def __init__(self, message: str, cause: BaseException) -> None:
         super().__init__(message)

@@ -229,7 +229,7 @@ def parse_configs(text: str) -> dict[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside brackets."""
+    """Split a text at the commas that are not inside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")

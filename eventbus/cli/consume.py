@@ -169,14 +169,14 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _start(args: argparse.Namespace) -> Start:
-    """Where to begin without a committed offset."""
+    """Return where to start if the group has no committed offset."""
     if args.offset == "earliest" or args.offset == "latest":
         return args.offset
     return "earliest" if args.from_beginning else "latest"
 
 
 class _Printing:
-    """Polls, prints, and commits what was printed (when there is a group)."""
+    """Poll records, print them, and commit the offsets of printed records if there is a group."""
 
     def __init__(
         self,

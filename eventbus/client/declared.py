@@ -79,7 +79,7 @@ class Declared(ABC):
 
     @property
     def service_name(self) -> str:
-        """Return the name before the groups and topics that a bus names: the service, else the client_id."""
+        """The prefix of the names of groups and topics that the bus creates: the service, else the client_id."""
         return self.service or self.client_id
 
     def group_of(self, handler: Handler[Any, Any]) -> str:

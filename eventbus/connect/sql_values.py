@@ -92,7 +92,7 @@ def _numeric(precision: int | None, scale: int | None, mapping: str) -> tuple[Sc
 
 
 class Shape:
-    """Converts rows with these columns to structs, with their schema."""
+    """Converts rows to structs. The schema is derived from the columns."""
 
     def __init__(self, name: str, columns: list[Column]) -> None:
         self.name = name

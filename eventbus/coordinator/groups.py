@@ -200,7 +200,7 @@ class GroupsShard:
         return group
 
     def _drop_if_unused(self, group: Group) -> None:
-        """Forget a group without members of which nothing is stored."""
+        """Remove a group that has no members and no stored state."""
         if group.stored is None and group.state is State.EMPTY and not group.members and not group.pending:
             self.groups.pop(group.name, None)
 
@@ -279,8 +279,10 @@ class GroupsShard:
         return self.offsets.commit(member.group, offsets, self._wall.at(now_ms))
 
     def commit_in_transaction(self, member: GroupMetadata, offsets: NewOffsets, now_ms: int) -> Decision[CommitErrors]:
-        """Store offsets as `commit` does. As in Kafka, allowed also while the group completes a rebalance, and
-        without a member."""
+        """Store offsets that count once the transaction is committed.
+
+        As in Kafka, this is also allowed while the group completes a rebalance, and for a caller that is not a member.
+        """
         self._check_commit(member, offsets, now_ms, in_transaction=True)
         return self.offsets.commit(member.group, offsets, self._wall.at(now_ms))
 

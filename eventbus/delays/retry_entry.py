@@ -19,7 +19,10 @@ _unpack = msgspec.msgpack.Decoder(tuple[bytes | None, Headers]).decode
 
 
 def packed(value: bytes | None, headers: Headers, buffer: bytearray) -> bytes:
-    """Pack value and headers into one object instead of a dozen. The buffer avoids an encoder's oversized results."""
+    """Pack value and headers into a single bytes object, which uses less memory than a dozen objects.
+
+    ``buffer`` is reused, because the results of an encoder are larger than their content.
+    """
     _pack_into((value, headers), buffer)
     return bytes(buffer)
 

@@ -457,7 +457,7 @@ class _Writer:
         self._dropped_ms = max(self._dropped_ms, header.max_timestamp_ms)
 
     def finish(self, end_offset: int) -> None:
-        """Fill up to ``end_offset``, after everything below was kept or dropped."""
+        """Complete the cleaned segment, which ends at ``end_offset``, after all of its records were kept or dropped."""
         self._fill_up(end_offset)
         self._write()
         self.segment.finish_indexes()

@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._kept_bytes < _KEPT_BYTES or self._calls[0] is call  # the first call blocks the others
 
     def when_room(self, call: Call, then: Callable[[], None]) -> None:
-        """Call back once when there is room again; ``then`` must not answer within the call."""
+        """Call ``then`` once, when unsent answers leave room again. It must not answer within the call."""
         self._want_room[call] = then
 
     def _send_ready(self) -> None:

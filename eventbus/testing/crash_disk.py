@@ -46,7 +46,7 @@ class Disk(MemoryStorage):
         self.on_write(path.split("/")[-2])
 
     def copy(self) -> Disk:
-        """Copy the present bytes to a separate disk."""
+        """Return a copy of the disk with its current contents."""
         copied = Disk()
         copied._directories = set(self._directories)
         copied._ids = self._ids

@@ -29,7 +29,7 @@ _NEVER_GIVEN_UP: tuple[Step, ...] = ("fetch",)
 
 
 class Faults:
-    """Faults of the log of ``bus``, whose backend is ``backend``."""
+    """Inject faults into the log of a bus under test."""
 
     def __init__(self, bus: EventBus, backend: FaultyBackend) -> None:
         self._bus = bus

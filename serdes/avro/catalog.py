@@ -30,7 +30,10 @@ class Catalog:
     """Schemas of one registry. What waits for the registry says so; all of it may be called from any thread."""
 
     def __init__(self, client: SchemaClient, *, ignore_rules: bool = False, engine: str = "compiled") -> None:
-        """Raises ValueError for an unknown engine, ModuleNotFoundError for one that is not installed."""
+        """``engine`` decodes Avro: "compiled" or "fastavro".
+
+        Raises ValueError for another name, ModuleNotFoundError if fastavro is not installed.
+        """
         if engine not in ("compiled", "fastavro"):
             raise ValueError(f"engine={engine!r} does not exist. Use 'compiled', the default, or 'fastavro'")
         if engine == "fastavro":

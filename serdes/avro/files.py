@@ -22,7 +22,7 @@ _BLOCK_BYTES: Final = 1 << 20
 
 
 class AvroFileError(ValueError):
-    """The file is not an Avro object container file, or is damaged."""
+    """Raised for a file that is damaged, or not an Avro object container file."""
 
 
 class FileReader:
@@ -61,7 +61,7 @@ class FileWriter:
     """Writes encoded values to a file, compressed with deflate, which every reader of Avro has."""
 
     def __init__(self, file: BinaryIO, schema: Schema) -> None:
-        """The file is closed with the writer."""
+        """Write to ``file``, which `close` closes."""
         self.close = file.close
         self._writer = fastavro().write.Writer(file, parsed(schema), codec="deflate")
         self._block: list[bytes] = []

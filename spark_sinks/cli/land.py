@@ -181,7 +181,7 @@ def show(reports: Sequence[LandReport], out: Output) -> None:
 
 
 def share(text: str) -> float:
-    """Return an argparse type: ``1%`` or ``0.01``."""
+    """Parse a share, ``1%`` or ``0.01``, for argparse."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
     value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0 <= value <= 1:

@@ -66,7 +66,7 @@ def parse(text: str, option: str) -> Offsets:
 
 
 def resolve(wanted: int, bounds: tuple[int, int]) -> int:
-    """Return the offset that -2, -1 or an offset stands for."""
+    """Replace -2 by the earliest offset and -1 by the latest. Any other offset is returned unchanged."""
     return bounds[0] if wanted == EARLIEST else bounds[1] if wanted == LATEST else wanted
 
 

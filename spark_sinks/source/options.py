@@ -66,7 +66,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
     claims: str = ""
 
     def bounds(self, reader: LogReader) -> Bounds:
-        """First offset and end of every partition these options select now.
+        """Return the first offset and the end offset of each selected partition.
 
         Raises `UnknownTopicOrPartition`, with the nearest name, for a topic or partition that is named but not there.
         """

@@ -44,7 +44,7 @@ class Job(Generic[T]):
     """A function for a thread, and its outcome. If the waiting task is cancelled, the thread continues."""
 
     def __init__(self, function: Callable[[], T], loop: Loop, then: Callable[[], object] | None = None) -> None:
-        """``then`` is called in the event loop once the outcome is set."""
+        """Create a job for ``function``. ``then`` is called in the event loop after the outcome is set."""
         self._function = function
         self._loop = loop
         self._then = then

@@ -302,7 +302,7 @@ class RunningPolicy:
             await self.read(partition, drivers.get(partition))
 
     async def read(self, partition: TopicPartition, driver: PartitionDriver | None) -> None:
-        """More of a retry partition is, perhaps all; ``driver`` may have some of it that is not taken up."""
+        """Check whether a retry partition is read to its end. ``driver`` may hold entries that it has not added."""
         end = self._loading.get(partition.partition)
         if end is None or (driver is not None and driver.chunks):
             return
@@ -314,7 +314,7 @@ class RunningPolicy:
             self.change()
 
     def is_loading(self, partition: TopicPartition) -> bool:
-        """A retry partition is not read to where it ended when it came."""
+        """True until a retry partition is read to the end that it had at its assignment."""
         return partition.partition in self._loading
 
     def change(self) -> None:
@@ -324,11 +324,11 @@ class RunningPolicy:
             wake()
 
     def on_change(self, wake: Callable[[], object]) -> None:
-        """Call it once, with the next change."""
+        """Call ``wake`` at the next change, once."""
         self._wakes.append(wake)
 
     async def moved(self, driver: PartitionDriver) -> bool:
-        """Return when records may be called after those that were moved. False: the partition stops meanwhile."""
+        """Wait until moved records are committed, so that later records may be called. False if the partition stops."""
         while driver.work.waits_for_commit:
             driver.on_commit_due()
             if not await self._changes(driver):
@@ -336,7 +336,7 @@ class RunningPolicy:
         return True
 
     async def _changes(self, driver: PartitionDriver) -> bool:
-        """Return when something has, or the partition is woken. False: it stops."""
+        """Wait for a change, or until the partition is woken. Return False if the partition stops."""
         if not (driver.closing or driver.error):
             driver.wake.clear()
             self.on_change(driver.wake.set)
@@ -350,7 +350,7 @@ class RunningPolicy:
     # source partitions -----------------------------------------------------------------------------------------------
 
     async def ready(self, driver: PartitionDriver) -> bool:
-        """A source partition may begin its next fetch. False: look at the partition first."""
+        """Wait until a source partition may begin its next fetch. False if the caller must check it again."""
         if self.is_retry(driver.topic_partition.topic):
             return True
         is_gated = (
@@ -370,7 +370,7 @@ class RunningPolicy:
         return await self.retries.wait_for_circuit(driver) and bool(driver.chunks)
 
     async def _gate(self, driver: PartitionDriver) -> bool:
-        """Records wait for earlier ones of their key: what waits has to be known before the first is begun."""
+        """Wait until the retry partition is read, so that it is known which keys wait for a retry."""
         if driver.topic_partition.partition >= self.partitions[self.recovery.retry_topic or ""]:
             await self._widen()  # its topic has got partitions since the start
         count = self.partitions[self.recovery.retry_topic or ""]
@@ -456,18 +456,18 @@ class RunningPolicy:
     # signals, and old entries ----------------------------------------------------------------------------------------
 
     def is_idle(self) -> bool:
-        """Nothing that waits is due."""
+        """True if no waiting entry is due."""
         now_ms = self.clock()
         dues = (one.next_due_ms() for one in self.waiting.values())
         return not self._loading and all(due is None or due > now_ms for due in dues)
 
     def gauges(self) -> dict[str, float]:
-        """How the policy stands, for metrics."""
+        """Return the state of the policy, for metrics."""
         self.report_depth()
         return dict(self.recovery.gauges(self.clock()))
 
     def depth(self) -> tuple[int, int | None]:
-        """How many records wait for their next try, and when the first of them is due."""
+        """Return how many records wait for a retry, and when the first of them is due."""
         dues = [due for due in (one.next_due_ms() for one in self.waiting.values()) if due is not None]
         return sum(one.depth() for one in self.waiting.values()), min(dues, default=None)
 
@@ -475,9 +475,9 @@ class RunningPolicy:
         self.recovery.depth(*self.depth())
 
     async def stored(self, driver: PartitionDriver) -> None:
-        """A partition's moves are; finished entries at the beginning of a retry partition are deleted, if that can be.
+        """Delete finished entries at the beginning of a retry partition, after a commit of moved records.
 
-        Never in a topic that other groups share: what is finished for this group may wait for another one.
+        A topic that groups share is left alone, because an entry that is finished for this group may wait for another.
         """
         partition, before = driver.topic_partition, driver.work.committed
         self.change()

@@ -53,7 +53,7 @@ class _Doubt:
 
 
 class CrashMarks:
-    """The crash marks of one handler whose policy counts crashes."""
+    """Find the record that crashed the process: a mark is committed before the call of each record in doubt."""
 
     def __init__(
         self,

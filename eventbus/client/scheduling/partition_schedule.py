@@ -243,7 +243,7 @@ class PartitionSchedule:
             self._queue.put_back(one)
 
     def die(self, one: Pending, item: Entry, error: str) -> None:
-        """Keep an entry that cannot be delivered, with its error."""
+        """Mark an entry as undeliverable. It stays in the schedule with its error."""
         self._release(one)
         one.is_dead, one.delay_ms = True, None
         self._queue.block(one)

@@ -38,7 +38,10 @@ def plain_choice(schema: Union) -> Choose:
 
 
 def arm_choice(schema: Union, arms: Mapping[int, Any]) -> Choose:
-    """Choose the branch for values of an annotation. ``arms`` has the Python type that each branch is written from."""
+    """Return a function that chooses the branch of a union for a value.
+
+    ``arms`` maps the index of each branch to the Python type whose values it holds.
+    """
     fits = [(index, _typed_fit(schema.branches[index], annotation)) for index, annotation in arms.items()]
     known: dict[type, int] = {}
     """Classes of our user's: their instances are always of one branch."""

@@ -82,7 +82,10 @@ class Decoder:
 
 
 class _Reader:
-    """Writes the functions. ``value`` and what it calls return an expression that is used once."""
+    """Generate the source of the decoding functions.
+
+    `value` and the methods that it calls return an expression, which the generated code uses once.
+    """
 
     def __init__(self, writer: Schema, reader: Schema, annotation: Any, names_branches: bool) -> None:
         self.source = source = Source(reader.fullname)

@@ -385,7 +385,7 @@ class _Writer:
         self._add(parts, result)
 
     def _field(self, expression: str, field: Field, annotation: Any, parts: list[tuple[str, Any]]) -> None:
-        """A scalar's expression may be used in place; what is used twice becomes a variable where that happens."""
+        """Add the code that writes a field. An expression that the code uses twice is stored in a variable first."""
         if field.schema.type in ("enum", "null", "fixed") or conversion_of(field.schema) is not None:
             name = self.source.fresh("x")
             self.source.line(f"{name} = {expression}")

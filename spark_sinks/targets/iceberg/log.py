@@ -67,7 +67,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class IcebergLog:
-    """The `TableLog` of an Iceberg table."""
+    """Commit files to an Iceberg table, and read its history (implements `TableLog`)."""
 
     data = "data"
     merges = False

@@ -223,7 +223,7 @@ class ParquetTarget:
                 )
 
     def _heal(self, entry: Entry) -> None:
-        """Finish a compaction, and remove what crashes left."""
+        """Finish an interrupted compaction, and remove files that crashes have left."""
         if self._compaction is not None:
             self._compaction.heal(entry)
         self._stage.clear(entry.state.id)

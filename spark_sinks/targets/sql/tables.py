@@ -166,7 +166,7 @@ class Tables:
         return found.gone
 
     def _settle(self, connection: Connection, gone: pa.Table) -> None:
-        """Refused records of keys that were deleted later do not wait: replayed, they would bring their keys back."""
+        """Delete refused records whose keys were deleted later: a replay would restore the deleted keys."""
         ends: dict[tuple[Any, int], int] = {}
         for key, partition, offset in zip(*(gone.column(name).to_pylist() for name in (KEY, *_PLACE)), strict=True):
             ends[key.encode() if isinstance(key, str) else key, partition] = offset
