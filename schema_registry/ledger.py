@@ -81,7 +81,7 @@ class Ledger:
             self._marker_is_due = False
 
     def settle(self, decided: Sequence[CoordinatorRecord], first: int) -> None:
-        """They are stored, from offset ``first`` on. Some may have been read back already."""
+        """Record that the pending records are stored from offset ``first`` on. Some may have been read back already."""
         for offset, (key, value) in enumerate(decided, first):
             if offset < self.next:
                 continue

@@ -91,7 +91,10 @@ def _assigned(member: StoredMember) -> list[TopicPartition]:
 
 
 def cause(before: GroupMetadataValue | None, value: GroupMetadataValue) -> str:
-    """What changed between two generations. Who left is known, not whether it said so or its session ended."""
+    """Describe what changed between two generations.
+
+    A member that left is named. Whether it left on its own or its session ended is not recorded.
+    """
     old = {} if before is None else {_name(member): member for member in before.members}
     new = {_name(member): member for member in value.members}
     parts = [f"{name} came" for name in sorted(new.keys() - old.keys())]

@@ -1,4 +1,4 @@
-"""How a command shows its progress: bars on a terminal, a line every few seconds elsewhere, nothing with ``--json``."""
+"""Show the progress of a command: bars on a terminal, a line every few seconds elsewhere, nothing with ``--json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console's keys and values in Avro: as JSON on the screen, in the registry's schemas on the log."""
+"""Convert keys and values between JSON on the console and Avro in the log, by the schemas of a registry."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ RETRY_MS = 1_000
 
 
 class Group:
-    """``stored`` is the hard state: the last generation in the log. The rest is soft: the state of the live members.
+    """One classic group. ``stored`` is the last generation in the log. All else is soft state of the live members.
 
-    `replay` is the only writer of ``stored``, and makes the soft state agree with it.
+    Only `replay` changes ``stored``, and it makes the soft state agree.
     """
 
     __slots__ = (

@@ -46,7 +46,7 @@ MAX_DEPTH: Final = 80
 
 
 def differences(new: Place, old: Place, compatible: frozenset[str]) -> list[Difference]:
-    """Every difference that has a name. ``compatible``: those that do no harm; alternatives are chosen by them."""
+    """Return the differences between two schemas. ``compatible`` names the kinds that break no reader."""
     return list(_Comparison(compatible).compare(old, new))
 
 

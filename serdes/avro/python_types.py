@@ -92,7 +92,7 @@ def is_symbol(text: str) -> bool:
 
 
 def defaults_of(kind: Any) -> dict[str, Any]:
-    """Return the defaults of a class's attributes. A factory that may give another value each time is none."""
+    """Return the default values of a class's attributes, without those of factories whose results may differ."""
     if typing.is_typeddict(kind):
         return {}
     if hasattr(kind, "__pydantic_validator__"):

@@ -141,7 +141,7 @@ def json_text(value: Any) -> str:
 
 
 def canonical_form(schema: Schema) -> str:
-    """Avro's Parsing Canonical Form: what counts for reading, in one spelling."""
+    """Return the schema in Avro's Parsing Canonical Form: only what affects reading, in a unique spelling."""
     out: list[str] = []
     _canonical(schema, set(), out)
     return "".join(out)

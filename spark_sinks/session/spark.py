@@ -182,7 +182,7 @@ def _end_jvm_with(session: SparkSession, jvm: Jvm) -> None:
 
 
 def _forget(session: SparkSession) -> None:
-    """Do what is left of `SparkSession.stop` when the JVM is dead: pyspark stops at the first question to it."""
+    """Complete `SparkSession.stop` if the JVM is dead: pyspark fails at its first call to the JVM."""
     from pyspark.sql import SparkSession, SQLContext
 
     session.sparkContext.stop()  # it has forgotten the JVM's half by now

@@ -1,4 +1,4 @@
-"""Values that a claim check has put into its store: read from there, or refused, but never taken for the values.
+"""Restore values that a claim check has put into its store. A value that cannot be restored is refused.
 
 A task has no bus, so this reads the directory of `eventbus.middleware.Directory` itself.
 """

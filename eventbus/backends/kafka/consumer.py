@@ -456,6 +456,7 @@ class KafkaConsumer(Reading):
         if self._is_subscribed and self._config.group is None:
             counts = self._backend.known_counts
             wanted = {TopicPartition(topic, n) for topic in self._matching() for n in range(counts[topic])}
+            # Without a group, this consumer reads all partitions of its topics, also those that are added.
             if wanted != self._held.keys():
                 await self._read_all()
         elif self._is_subscribed and self._to_name() != self._named:

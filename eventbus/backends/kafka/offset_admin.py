@@ -317,7 +317,7 @@ class OffsetAdmin:
         return ready, errors
 
     def _results(self, futures: Mapping[Any, Any], what: str, errors: Errors) -> dict[TopicPartition, Any]:
-        """Return the results of librdkafka's requests; add the errors of the others."""
+        """Return the results of librdkafka's requests. The errors of failed requests are added to ``errors``."""
         found: dict[TopicPartition, Any] = {}
         for one, future in futures.items():
             where = TopicPartition(one.topic, one.partition)

@@ -89,7 +89,7 @@ class Restoring:
         return record
 
     async def around_call(self, record: ConsumerRecord | list[ConsumerRecord], call_next: CallNext) -> Any:
-        """Middleware of every handler. The original record is unchanged, for retries and dead letters."""
+        """Restore the record for the handler (a middleware). Retries and dead letters get the original record."""
         if isinstance(record, list):
             if not any(self.is_needed(one.headers) for one in record):
                 return await call_next(record)

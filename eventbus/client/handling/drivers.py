@@ -195,7 +195,7 @@ class InOrderDriver(PartitionDriver):
                     await shared.commits.attempt()
                 if not (shared.is_at_most_once or work.has_more):
                     break
-            elif self.closing or not await self._goes_on():
+            elif self.closing or not await self._wait_for_call():
                 break
         if self.closing:
             await shared.flush()  # the group waits for this partition, so outputs must not linger
@@ -204,8 +204,8 @@ class InOrderDriver(PartitionDriver):
         if self.error is not None and shared.is_at_most_once:
             await shared.commits.attempt([self])
 
-    async def _goes_on(self) -> bool:
-        """Return True when there may be another call, False if there is none now."""
+    async def _wait_for_call(self) -> bool:
+        """Wait until there may be another call. Return False if no call can follow before the next fetch."""
         work, failure_policy = self.work, self._shared.failure_policy
         if self._shared.is_at_most_once:
             return await self._commit()

@@ -104,7 +104,7 @@ class _TakenBack(NamedTuple):
 
 
 class PartitionWork:
-    """Owns the state of a partition in a handler. The module describes events, actions and rules."""
+    """The state of a partition in a handler. The module docstring lists its events, actions and rules."""
 
     def __init__(self, policy: Policy, blocked_keys: BlockedKeys | None = None) -> None:
         self.policy = policy
@@ -314,7 +314,7 @@ class PartitionWork:
 
     @property
     def waits_for_commit(self) -> bool:
-        """True while no record is called before those that were forwarded are committed."""
+        """True while the next call must wait until forwarded records are committed."""
         count = len(self._progress.forwards)
         if not count:
             return False

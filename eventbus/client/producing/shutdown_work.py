@@ -19,7 +19,7 @@ class ShutdownWork:
     """The shutdown deadlines of one bus, so that a log that does not answer cannot keep it from closing."""
 
     def __init__(self, timers: Timers, seconds: float) -> None:
-        """``seconds`` is the time for each piece of work, by the backend's timers."""
+        """Give each piece of work ``seconds``, measured by the backend's timers."""
         self._timers = timers
         self._seconds = seconds or _AT_ONCE_SECONDS
         self._ends_at: float | None = None

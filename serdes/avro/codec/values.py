@@ -45,7 +45,7 @@ def symbol_names(kind: type[enum.Enum], schema: Enum) -> dict[str, enum.Enum]:
 
 
 def member_of(kind: type[enum.Enum], schema: Enum) -> Callable[[str], Any]:
-    """Return the member of a symbol."""
+    """Return a function that maps an Avro symbol to its enum member."""
     members = symbol_names(kind, schema)
 
     def find(symbol: str) -> Any:
