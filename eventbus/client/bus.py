@@ -279,7 +279,7 @@ class EventBus(Declarations, Sending, Asking, Scheduling):
     def transaction(
         self, transactional_id: str, *, timeout_ms: Milliseconds | None = None, independent: bool = False
     ) -> Transaction:
-        """Open a transaction, whose records are stored all or none: ``async with bus.transaction("importer-1") as tx:``.
+        """Open a transaction: all its records are stored, or none: ``async with bus.transaction("importer-1") as tx:``.
 
         ``transactional_id`` names the writer over restarts: only the producer that opened the id last may write, and
         the transaction that a dead producer left open is aborted. Transactions of one id take turns. The log aborts a
