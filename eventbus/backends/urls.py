@@ -162,6 +162,7 @@ def _file(url: str, rest: str, config: Mapping[str, Any], clock: Clock) -> Backe
     if directory.is_file():
         raise ConfigError(f"{shown_url(url)}: {directory} is a file; name a directory, it is created if missing")
     settings = broker_config(config)
+    directory = directory.absolute()  # a daemon changes its working directory between the import and the start
 
     def engine_of() -> Engine:
         from eventbus.backends.engine import Engine

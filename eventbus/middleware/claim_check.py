@@ -59,11 +59,12 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Create the directory if it does not exist."""
-        self._path = Path(path)
+        self._given = str(path)
+        self._path = Path(path).absolute()  # the program may change its working directory
         self._path.mkdir(parents=True, exist_ok=True)
 
     def __repr__(self) -> str:
-        return f"Directory({str(self._path)!r})"
+        return f"Directory({self._given!r})"
 
     def put(self, name: str, data: bytes) -> None:
         target = self._file(name)

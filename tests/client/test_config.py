@@ -52,6 +52,20 @@ def test_a_file_is_no_directory(tmp_path: Any) -> None:
         EventBus(f"file://{tmp_path}/x")
 
 
+async def test_a_relative_path_is_resolved_where_the_bus_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    bus = EventBus("file://./data")
+    for name in ("there", "here"):
+        monkeypatch.chdir(tmp_path / name)
+        async with bus:
+            pass
+    assert (tmp_path / "here" / "data").is_dir() and not [*(tmp_path / "there").iterdir()]
+
+
 def test_kafka_without_its_extra_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'pip install "eventbus-log\[kafka\]"'):

@@ -283,6 +283,15 @@ async def test_large_values_take_the_way_round_the_log(tmp_path: Path) -> None:
     assert small in got
 
 
+def test_a_directory_stays_where_it_was_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Directory("claims")
+    monkeypatch.chdir("/")
+    name = "a" * 64
+    store.put(name, b"x")
+    assert store.get(name) == b"x" and repr(store) == "Directory('claims')"
+
+
 async def test_a_claim_that_is_gone_or_damaged_is_said(tmp_path: Path) -> None:
     store = Directory(tmp_path)
     claims = ClaimCheck(store, above_bytes=10)
