@@ -126,7 +126,7 @@ Entry: TypeAlias = "RetryEntry"
 
 
 class Decides(Protocol):
-    """Decide what happens to records whose calls failed: the part of a policy that `Retries` needs."""
+    """Decide what happens to records whose calls failed: the part of a policy that `InPlaceRetries` needs."""
 
     @property
     def retry_topic(self) -> str | None:

@@ -80,7 +80,7 @@ class Schemas:
             return found
 
     def _remember(self, key: _Key, parsed: ParsedSchema, is_strict: bool) -> None:
-        """Parsed schemas by the stored text, because the next version is compared with it."""
+        """Cache a parsed schema by its stored text: the next version of the subject is compared with it."""
         stored = (key[0], key[1], parsed.canonical, tuple(parsed.references))
         with self._lock:
             if stored != key:

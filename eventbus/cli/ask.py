@@ -32,7 +32,7 @@ async def ask(backend: Backend, request: Any) -> Any:
 
 
 def raise_error(answer: Any) -> None:
-    """Raises the KafkaError that an answer, or one of the answers in it, tells."""
+    """Raise the first KafkaError of a response or of its parts."""
     code: int = getattr(answer, "error_code", 0)
     if code:
         text: str | None = getattr(answer, "error_message", None)

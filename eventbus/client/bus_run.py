@@ -317,7 +317,7 @@ class BusRun:
             await progress.wait()
 
     def _next_progress(self) -> anyio.Event:
-        """Return the event that is set when a handler makes progress. Most progress is waited for by nobody."""
+        """Return the event that is set when a handler makes progress. It is created on request."""
         if self._progress is None:
             self._progress = anyio.Event()
         return self._progress

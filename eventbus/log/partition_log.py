@@ -435,7 +435,7 @@ class PartitionLog:
         self.high_watermark = max(self.high_watermark, work.end_offset)
 
     def take_back(self, work: Unsynced) -> None:
-        """Return work that a flush did not reach: the next flush covers it."""
+        """Take back files that a flush did not reach. The next flush covers them."""
         self._sealed_unsynced = [
             segment for segment in (*work.sealed, *self._sealed_unsynced) if segment in self.segments
         ]

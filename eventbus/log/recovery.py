@@ -117,7 +117,7 @@ class _Recovery:
         self.clean_shutdown = clean_shutdown
 
     def run(self) -> int:
-        """Return the end of the log."""
+        """Recover the log. Return its end offset."""
         segments = self.segments
         # A roll creates the next segment before its first batch, so a crash in between leaves it empty.
         empty = [segment for segment in segments[1:] if not segment.file.size]

@@ -68,7 +68,7 @@ class Setting(NamedTuple):
 
     @property
     def dotted(self) -> str:
-        """Kafka's spelling; the name with dots, if Kafka lacks the setting."""
+        """The name as Kafka spells it, or with dots if Kafka does not have the setting."""
         return self.kafka or self.name.replace("_", ".")
 
     @property

@@ -66,7 +66,7 @@ class Unanswerable(Exception):
 
 
 def incompatibilities(reader: Schema, writer: Schema) -> list[Incompatibility]:
-    """Why data written with ``writer`` may be unreadable with ``reader``; empty: all of it can be read.
+    """Return why data written with ``writer`` may be unreadable with ``reader``; empty if all of it can be read.
 
     Raises ``Unanswerable`` where Java throws, and where two schemas are made to be slow to compare.
     """

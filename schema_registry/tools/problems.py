@@ -47,7 +47,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject and what was found."""
+    """The problems that were found in one subject."""
 
     subject: str
     level: str

@@ -43,7 +43,7 @@ def valid_logical_type(schema: Schema) -> str | None:
 
 
 def decimal_of(schema: Schema) -> tuple[int, int]:
-    """Precision and scale of a schema whose logical type is ``decimal``."""
+    """Return the precision and the scale of a schema with the logical type ``decimal``."""
     return cast("int", schema.props["precision"]), cast("int", schema.props.get("scale", 0))
 
 

@@ -176,7 +176,7 @@ class Contents(ABC, Generic[K, V]):
 
 
 class _NoKey(NamedTuple):
-    """Represents a key that could not be read."""
+    """Stands in `Contents` for a key that could not be read."""
 
     partition: int
     offset: int
