@@ -70,6 +70,7 @@ _RECORDS_PER_TASK = 20_000
 """Starting a task costs as much as landing this many records."""
 _KINDS = (ROWS, REJECTED, UNKNOWN, UNFIT, FIT)
 _MAX_RESTARTS = 3
+_LOOK_SECONDS = 0.5
 _MAX_ROUNDS = 20
 """The number of times that a batch is decoded: each round learns all unknown schemas that its tasks found."""
 
@@ -188,10 +189,13 @@ class Running:
     def wait(self) -> None:
         """Until the query ends. Raises what ended it."""
         try:
-            self._query.awaitTermination()
+            while self._error is None and not self._query.awaitTermination(_LOOK_SECONDS):
+                pass
+            if self._error is not None:
+                self._query.stop()
         except Exception as error:
             raise (self._error or self._told(error)) from error
-        if self._error is not None:  # Spark forgets it when the query was stopped as well
+        if self._error is not None:
             raise self._error
 
     def _told(self, error: Exception) -> BaseException:
@@ -257,18 +261,17 @@ class Running:
     # -- a batch ------------------------------------------------------------------------------------------------------
 
     def _land(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch. Spark calls this and makes text of what it raises, so that is kept here."""
+        """One micro-batch. An error is kept for `wait`, which stops the query: Spark would log a stack of what is
+        raised here, in the session of the user.
+        """
         with self._busy:
-            if self._stopping:
+            if self._stopping or self._error is not None:
                 return
             try:
                 assert self._checkpoint is not None
                 self._land_batch(frame, batch_end(self._checkpoint, batch_id, self._origin.topic))
-                return
             except BaseException as error:
                 self._error = own_error(error, self._spark)
-        # Short and without a cause: Spark searches the text with a regular expression that overflows its stack.
-        raise RuntimeError("the landing stops here")
 
     def _land_batch(self, frame: DataFrame, end: Mapping[int, int]) -> None:
         landed = self.state.offsets
