@@ -51,7 +51,7 @@ class Counts(NamedTuple):
 MODULES = {
     "import eventbus": ("import eventbus", 53),
     "import EventBus": ("from eventbus import EventBus", 134),
-    'EventBus("memory://")': ("from eventbus import EventBus; EventBus('memory://')", 377),
+    'EventBus("memory://")': ("from eventbus import EventBus; EventBus('memory://')", 371),
     "eventbus --version": ("import eventbus.cli; eventbus.cli.main(['--version'])", 54),
 }
 """The modules in `sys.modules` after a program. A bare interpreter has about 30."""

@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _EPOCH = datetime(1970, 1, 1)
 _DAY_SECONDS = 86_400
@@ -59,6 +62,8 @@ def never_fires(expression: str) -> bool:
 @lru_cache(64)
 def zone_of(name: str) -> ZoneInfo:
     """Return the time zone. Raise KeyError, ValueError, OSError or TypeError if ``name`` is not a zone's name."""
+    from zoneinfo import ZoneInfo  # it loads six modules, sysconfig among them, which few programs need
+
     return ZoneInfo(name)
 
 
