@@ -577,7 +577,7 @@ def test_markers_before_the_decision_is_durable_would_be_found(monkeypatch: pyte
     advance = Endings.advance
 
     def too_early(self: Endings, transactional_id: str, now_ms: int) -> None:
-        self._endings[transactional_id].offset = -1
+        self.prepared[transactional_id].offset = -1
         advance(self, transactional_id, now_ms)
 
     monkeypatch.setattr(Endings, "advance", too_early)

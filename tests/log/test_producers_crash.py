@@ -18,7 +18,7 @@ from eventbus.log import producers as producers_module
 from eventbus.log.commit import GroupCommit
 from eventbus.log.config import LogConfig
 from eventbus.log.partition_log import PartitionLog
-from eventbus.log.producer_state import ProducerStates
+from eventbus.log.producer_state import CACHED_BATCHES, ProducerStates
 from eventbus.log.producers import LogProducers, replay
 from eventbus.log.transaction_index import TransactionIndex, encode_entries
 from eventbus.records import BatchBuilder, ControlType, EndTransactionMarker, build_marker, read_header
@@ -123,7 +123,10 @@ class Machine:
             for sent, offset in self.acked[where][-3:]:
                 header = read_header(sent)
                 producer = log.producers.states.producers[header.producer_id]
-                if producer.producer_epoch == header.producer_epoch:
+                # Batches that were not acknowledged may have survived too. A producer has at most five in flight, so it
+                # sends none again that five others follow.
+                is_remembered = producer.next_sequence - header.base_sequence <= CACHED_BATCHES
+                if producer.producer_epoch == header.producer_epoch and is_remembered:
                     found = log.producers.states.check(header)
                     assert found is not None
                     assert found[2] == offset
