@@ -89,7 +89,14 @@ class Declared(ABC):
 
     def schema_uses(self) -> list[SchemaUse]:
         """Return the types that are declared to be read and written, with their serdes, without any request."""
-        return uses_of([(one, self.group_of(one)) for one in self.handlers], self.producer_functions, self.serdes)
+        found = uses_of([(one, self.group_of(one)) for one in self.handlers], self.producer_functions, self.serdes)
+        for topic, serde in self.serdes.of_topics.items():
+            kind = self.serdes.declared_type(topic)
+            if kind is not None and not any((one.topic, one.direction) == (topic, "writes") for one in found):
+                found.append(SchemaUse(topic, "value", "writes", kind, serde, ""))
+        for table in self.tables.values():
+            found += table.uses(self.serdes)
+        return found
 
     def surroundings(self) -> tuple[list[Middleware], list[ProducerInterceptor]]:
         """Return the middleware and the interceptors of all parts. Raises ConfigError for an invalid middleware."""

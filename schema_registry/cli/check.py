@@ -82,6 +82,10 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     from schema_registry.tools.recorded import recorded, with_outdated
 
     declared, passed_over = _declared(args)
+    if not declared and not args.update and not Path(args.lock).exists():
+        others = f"; {passed_over} use(s) have another format or no fixed topic" if passed_over else ""
+        out.note(f"nothing is checked: {' '.join(args.targets)} declares no Avro type for a topic{others}")
+        return EXIT_NOT_JUDGED
     known, source = _known(args, declared)
     checked = judge(declared, known, policy=args.policy or "")
     target, path = " ".join(args.targets), Path(args.lock)

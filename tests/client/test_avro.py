@@ -304,6 +304,17 @@ async def test_what_is_declared_can_be_asked_for_without_a_start() -> None:
     assert registry.calls == []
 
 
+async def test_the_types_of_topics_and_tables_are_declared_too() -> None:
+    bus = EventBus("memory://", serde=Avro(FakeRegistry()))
+    bus.topic("flights", value=Flight)
+    bus.table("bags", key=str, value=Baggage)
+    uses = bus.context.schema_uses()
+    assert [(one.topic, one.part, one.direction, one.type) for one in uses if one.part == "value"] == [
+        ("flights", "value", "writes", Flight),
+        ("bags", "value", "reads", Baggage),
+    ]
+
+
 def test_a_type_without_a_schema_is_said_at_the_declaration_of_its_bus() -> None:
     bus = EventBus("memory://", serde=Avro(FakeRegistry()))
     with pytest.raises(ConfigError, match=r"payload type complex cannot be read: complex: complex has no Avro type"):

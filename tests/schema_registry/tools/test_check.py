@@ -261,6 +261,33 @@ def test_what_cannot_be_judged_has_an_exit_code_of_its_own(
 PROTO = 'syntax = "proto3"; message A {{ {} b = 1; }}'
 
 
+def test_a_bus_without_a_schema_is_not_called_compatible(check: Check, cli: Cli) -> None:
+    Path("bare_1.py").write_text("from eventbus import EventBus\nbus = EventBus('memory://')\nbus.topic('orders')\n")
+    result = check("bare_1:bus")
+    assert (result.code, result.out) == (2, "")
+    assert "nothing is checked: bare_1:bus declares no Avro type" in result.err
+
+
+def test_a_type_that_only_its_topic_declares_is_checked(check: Check, cli: Cli) -> None:
+    program = """
+import msgspec
+from eventbus import EventBus
+from serdes import Avro
+
+class Order(msgspec.Struct):
+    {fields}
+
+bus = EventBus("memory://", serde=Avro("log"))
+bus.topic("orders", value=Order)
+"""
+    Path("bare_2.py").write_text(program.format(fields=V1))
+    assert check("bare_2:bus", "--update").code == 0
+    Path("bare_3.py").write_text(program.format(fields=BROKEN))
+    result = check("bare_3:bus")
+    assert result.code == 1
+    assert "NOT COMPATIBLE" in result.out
+
+
 def test_protobuf_and_json_files_get_a_verdict(check: Check, cli: Cli, served: str) -> None:
     for name, texts in {
         "a.proto": (PROTO.format("int32"), PROTO.format("int64"), PROTO.format("string")),
