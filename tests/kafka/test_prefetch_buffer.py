@@ -58,9 +58,9 @@ def test_beyond_its_room_librdkafka_keeps_back_what_comes_next() -> None:
     box.add(records(A, 10))
     box.add(records(B, 0))
     assert box.overfull([A, B]) == {A: None}, "what is wanted is never kept back"
-    assert box.kept_back == {A}
+    assert box.paused_in_client == {A}
     assert box.resume(A), "librdkafka has to be told"
-    assert taken(box) == [(1, 0), (0, 0), (0, 10)] and box.kept_back == set()
+    assert taken(box) == [(1, 0), (0, 0), (0, 10)] and box.paused_in_client == set()
 
 
 def test_what_was_put_by_for_long_makes_room_for_what_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_a_partition_that_is_given_up_leaves_nothing() -> None:
     box.add(records(B, 0))
     box.drop(A)
     box.drop(B)
-    assert not box and box.kept_back == set() and box.first_offset(A) is None
+    assert not box and box.paused_in_client == set() and box.first_offset(A) is None
     box.add(records(A, 0))
     assert taken(box) == [(0, 0)], "its next owner may be this one again, and has not paused it"
 
