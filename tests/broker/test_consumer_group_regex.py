@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from eventbus.coordinator.consumer_group_regex import MAX_DEPTH, MAX_LENGTH, TopicPattern
 from eventbus.errors import InvalidRegularExpression
+from tests.support import examples
 
 NAMES = (
     "orders",
@@ -101,7 +102,7 @@ names = st.text(alphabet="ab.-1x", min_size=1, max_size=8)
 
 
 @pytest.mark.system
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(300, 2_000), deadline=None)
 @given(texts, st.lists(names, min_size=1, max_size=5))
 def test_a_pattern_that_is_accepted_without_re2_agrees_with_re2(text: str, given_names: list[str]) -> None:
     pytest.importorskip("re2", reason="needs google-re2, which is no base dependency")
