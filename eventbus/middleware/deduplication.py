@@ -12,6 +12,7 @@ from eventbus.client.handling.current_record import current_record
 from eventbus.client.handling.functions import is_async, takes
 from eventbus.client.handling.middleware import CallNext
 from eventbus.client.metrics import Sample
+from eventbus.client.replies import REPLY_TO
 from eventbus.durations import Duration, seconds
 from eventbus.errors import ConfigError
 from eventbus.middleware.base import Timed, records_of, whole
@@ -24,14 +25,17 @@ class _Memory:
     """The state of one handler: finished keys, and keys in progress."""
 
     def __init__(self) -> None:
-        self.seen: OrderedDict[Any, tuple[Place, float]] = OrderedDict()
-        """The position of the first record of each key, and when it was finished; the oldest first."""
+        self.seen: OrderedDict[Any, tuple[Place, float, Any]] = OrderedDict()
+        """The position of the first record of each key, when it was finished, and the reply to it; the oldest first."""
         self.under_way: set[Any] = set()
         self.ended = anyio.Event()
 
 
 class Deduplication(Timed):
     """Skips a record whose key was seen in another record that the same handler has finished.
+
+    In the ``middleware=`` of a handler with replies, a request whose key was seen in another request gets the same
+    reply. In the bus's middleware, which is outside of the replies, it gets none.
 
     ``key``: the name of a header, or a function of the record; a record for which it is None is handled. The last
     ``count`` keys are remembered, for ``window``. A record that itself comes again (after a rebalance, a restart or an
@@ -78,11 +82,12 @@ class Deduplication(Timed):
             await memory.ended.wait()
         fresh = self._fresh(memory, keyed)
         if not fresh:
-            return None
+            return memory.seen[keyed[0][0]][2]
         memory.under_way |= keys
         try:
             result = await call_next([one for _, one in fresh] if isinstance(record, list) else record)
-            self._remember(memory, fresh)
+            is_request = not isinstance(record, list) and record.header(REPLY_TO) is not None
+            self._remember(memory, fresh, result if is_request else None)
             return result
         finally:
             memory.under_way -= keys
@@ -105,11 +110,11 @@ class Deduplication(Timed):
                 self.passed_over += 1
         return fresh
 
-    def _remember(self, memory: _Memory, finished: list[tuple[Any, ConsumerRecord]]) -> None:
+    def _remember(self, memory: _Memory, finished: list[tuple[Any, ConsumerRecord]], reply: Any) -> None:
         now = self._timers.current_time()
         for key, one in finished:
             if key is not None:
-                memory.seen[key] = ((one.topic_partition, one.offset), now)
+                memory.seen[key] = ((one.topic_partition, one.offset), now, reply)
                 memory.seen.move_to_end(key)
         while len(memory.seen) > self._count:
             memory.seen.popitem(last=False)

@@ -93,6 +93,20 @@ async def test_a_duplicate_is_passed_over_by_each_handler_for_itself() -> None:
     assert once.passed_over == 2
 
 
+async def test_a_request_that_is_sent_twice_gets_the_same_reply() -> None:
+    bus, charged = TestBus(auto_create_topics=True), list[int]()
+
+    @bus.consumer("charge", group="g", replies=True, middleware=[Deduplication("id")])
+    async def charge(cents: int) -> str:
+        charged.append(cents)
+        return f"receipt {len(charged)}"
+
+    async with bus:
+        for number, receipt in (("1", "receipt 1"), ("1", "receipt 1"), ("2", "receipt 2")):
+            assert await bus.request("charge", 5, returns=str, headers={"id": number}) == receipt
+    assert charged == [5, 5]
+
+
 async def test_what_failed_is_no_duplicate_and_neither_is_the_record_itself() -> None:
     tries: list[int] = []
     bus = TestBus(auto_create_topics=True)
