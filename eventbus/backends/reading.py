@@ -1,4 +1,4 @@
-"""What a consumer of every log checks and reports: arguments, held partitions, and starts that nothing specifies."""
+"""Checks and errors that the consumers of all logs share: arguments, held partitions, and unspecified starts."""
 
 from __future__ import annotations
 

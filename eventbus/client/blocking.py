@@ -421,10 +421,12 @@ class BlockingBus(_BlockingScheduling):
         self, *names: str, key: Any = bytes, value: Any = bytes, **options: Unpack[NewConsumerOptions]
     ) -> BlockingConsumer[Any, Any]: ...
 
-    def new_consumer(self, *names: str, **options: Any) -> BlockingConsumer[Any, Any]:
+    def new_consumer(
+        self, *names: str, key: Any = bytes, value: Any = bytes, **options: Unpack[NewConsumerOptions]
+    ) -> BlockingConsumer[Any, Any]:
         """Return a consumer for an explicit loop, opened by ``with``; see `EventBus.new_consumer`."""
         bridge = self._bridge("new_consumer")
-        one = bridge.ask(lambda: self._bus.new_consumer(*names, **options), "new_consumer")
+        one = bridge.ask(lambda: self._bus.new_consumer(*names, key=key, value=value, **options), "new_consumer")
         return BlockingConsumer(lambda _: bridge, lambda: one)
 
 

@@ -627,7 +627,7 @@ class KafkaConsumer(Reading):
             if gone:  # another member may have committed more by now
                 raise UnknownMemberId(
                     f"group {group!r} has taken {', '.join(map(str, gone))} away before its offset was "
-                    "committed: whoever reads there now reads again what was not"
+                    "committed: the member that reads there now reads again what was not"
                 )
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
